@@ -40,28 +40,22 @@ _PRELUDE = "".join(
 )
 # What a text is, so that a program that found nothing can be corrected.
 _ABOUT = r"""
-def about($deep):
-  def inside: if $deep > 0 and (type == "object" or type == "array") and length > 0
+def about($deep): def inside: if $deep > 0 and (type == "object" or type == "array") and length > 0
     then " (\(about($deep - 1)))" else "" end;
-  if type == "object" then "an object with the keys "
-    + (to_entries[:20] | map("\(.key[:60])\(.value | inside)") | join(", "))
-    + (if length > 20 then " and \(length - 20) more" else "" end)
-  elif type == "array" then "a list of \(length)"
-    + (if length > 0 then ", first \(.[0] | about($deep - 1))" else "" end)
+  if type == "object" then "an object with the keys \(to_entries[:20]
+    | map("\(.key[:60])\(.value | inside)") | join(", "))" + (length - 20
+    | if . > 0 then " and \(.) more" else "" end)
+  elif type == "array" then "a list of \(length)" + (.[0]
+    | if $deep >= 0 and . != null then ", first \(about($deep - 1))" else "" end)
   elif type == "string" then "a text of \(length) characters"
-  elif type == "null" then "null"
-  else "a \(type)" end;
-about(2)
+  elif type == "null" then "null" else "a \(type)" end; about(2)
 """
 
 Given = Callable[[Any], Any]
 
 
-def main() -> int:
-    try:
-        jq = import_module("jq")  # where it is missing, nothing is answered
-    except ImportError:
-        return 3
+def main() -> None:
+    jq = import_module("jq")  # where it is missing, nothing is answered
     _confine()
     orders, answers = sys.stdin.buffer, BufferedWriter(FileIO(1, "wb"))
     answers.write(b"\n")
@@ -77,7 +71,6 @@ def main() -> int:
         faulthandler.cancel_dump_traceback_later()
         answers.write(answer + b"\n")
         answers.flush()
-    return 0
 
 
 def _confine() -> None:
@@ -154,5 +147,4 @@ def _told(error: str, about: str = "") -> bytes:
 
 
 if __name__ == "__main__":
-    code = main()
-    os._exit(code)
+    main()

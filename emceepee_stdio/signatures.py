@@ -269,7 +269,7 @@ def python_signature(tool: Mapping[str, Any]) -> str:
         lines.append((f"**{names[-1]}: Any", f"{len(taken) - len(shown)} more"))
     elif schema.get("additionalProperties") or any(key in schema for key in _COMPOSED):
         lines.append((f"**{names[-1]}: Any", ""))
-    returned = _PythonType(output, _MAX_PYTHON_DEPTH).bounded(output) if output else "Any"
+    returned = _python_type(output, output) if output else "Any"
     [name] = _identifiers([str(tool.get("name", ""))])
     end = "" if returned in ("Any", "dict") else f" -> {returned}"
     return f"{name}({''.join(_laid_out(lines))}){end}"
@@ -284,7 +284,7 @@ def _laid_out(lines: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _python_parameter(one: Parameter, name: str, root: Schema) -> str:
-    text = f"{name}: {_PythonType(root, _MAX_PYTHON_DEPTH).bounded(one.schema)}"
+    text = f"{name}: {_python_type(one.schema, root)}"
     if one.is_required:
         return text
     default = _literal(one.schema["default"]) if "default" in one.schema else "..."
@@ -334,20 +334,18 @@ def _is_identifier(name: str) -> bool:
     )
 
 
+def _python_type(schema: Schema, root: Schema) -> str:
+    depths = range(_MAX_PYTHON_DEPTH, -1, -1)
+    texts = (_PythonType(root).text(schema, depth) for depth in depths)
+    return next((text for text in texts if len(text) <= _MAX_PYTHON_TYPE_CHARS), "Any")
+
+
 class _PythonType:
     """The type of values of one schema; deeper than `depth` it says only what kind they are."""
 
-    def __init__(self, root: Schema, depth: int) -> None:
+    def __init__(self, root: Schema) -> None:
         self._root = root
-        self._depth = depth
         self._parts_left = _MAX_PARTS
-
-    def bounded(self, schema: Schema) -> str:
-        for depth in range(self._depth, -1, -1):
-            text = _PythonType(self._root, depth).text(schema, depth)
-            if len(text) <= _MAX_PYTHON_TYPE_CHARS:
-                return text
-        return "Any"
 
     def text(self, schema: Schema, depth: int) -> str:
         options = alternatives(_united(schema, self._root), self._root)

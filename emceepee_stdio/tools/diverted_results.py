@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from emceepee_stdio.errors import InvalidArguments, InvalidSelect, ResultTooLarge, SaveRefused
 from emceepee_stdio.foreign_json import decoded
+from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.client_link import directory_of, is_project
 from emceepee_stdio.session.rendering import RESULTS, fitted, room_beside_context, text_in
@@ -53,9 +54,14 @@ def whole_text(reply: Reply, texts: Sequence[str | None]) -> str:
 
 
 async def selected_from_stored(runtime: Runtime, call: Call, uri: str, program: str) -> Reply:
+    text = _stored(runtime, uri)
+    facts = {"stored_result": {"uri": uri, "chars": len(text)}}
+    return await _selected(runtime, call, text, program, facts)
+
+
+def _stored(runtime: Runtime, uri: str) -> str:
     now, stored = runtime.clock.now(), runtime.session.state.results
-    page = stored.page(uri.removeprefix(RESULTS), offset=0, limit=sys.maxsize, now=now)
-    return await _selected(runtime, call, page.text, program, _where(uri, page.total))
+    return stored.page(uri.removeprefix(RESULTS), offset=0, limit=sys.maxsize, now=now).text
 
 
 def _kept(runtime: Runtime, text: str, key: str | None) -> dict[str, object]:
@@ -65,11 +71,7 @@ def _kept(runtime: Runtime, text: str, key: str | None) -> dict[str, object]:
         stored = runtime.session.state.results.put(text, now=runtime.clock.now(), under=under)
     except ResultTooLarge as error:
         return {"not_stored": str(error)}
-    return _where(f"{RESULTS}{stored.id}", stored.chars)
-
-
-def _where(uri: str, chars: int) -> dict[str, object]:
-    return {"stored_result": {"uri": uri, "chars": chars}}
+    return {"stored_result": {"uri": f"{RESULTS}{stored.id}", "chars": stored.chars}}
 
 
 async def _selected(
@@ -116,10 +118,8 @@ class Saving(msgspec.Struct, frozen=True):
     overwrite: bool = False
 
 
-class _SaveResult(msgspec.Struct, forbid_unknown_fields=True):
-    uri: str
-    path: str
-    overwrite: bool = False
+class _SaveResult(Saving, frozen=True, forbid_unknown_fields=True):
+    uri: str = ""
 
 
 async def check_saving(runtime: Runtime, call: Call, saving: Saving) -> None:
@@ -141,11 +141,13 @@ async def saved(runtime: Runtime, reply: Reply, saving: Saving) -> Reply:
         return reply
     try:
         data, beside = file_data(reply)
-        path = await _written(runtime, data, saving)
+        place = place_of(saving.path, await _roots(runtime))  # they may be others by now
+        write = partial(runtime.saved.write, place, data, overwrite=saving.overwrite)
+        await anyio.to_thread.run_sync(write)
     except NotSavedError as error:
         refusal = SaveRefused(f"The result was not saved: {error}.", hint="It follows here.")
         return replace(reply, content=b",".join([text_block(str(refusal)), reply.content]))
-    facts = text_block(to_json({"saved": {"path": path, "bytes": len(data)}}).decode())
+    facts = text_block(to_json({"saved": {"path": str(place), "bytes": len(data)}}).decode())
     return Reply(content=b",".join([*beside, facts]))
 
 
@@ -154,11 +156,9 @@ async def save_result(runtime: Runtime, call: Call, args: Raw) -> Reply:
     p = decoded(args, _SaveResult)
     if p is None or not p.uri.startswith(RESULTS):
         raise InvalidArguments(f"save_result takes uri ({RESULTS}…), path and overwrite.")
-    now, stored = runtime.clock.now(), runtime.session.state.results
-    page = stored.page(p.uri.removeprefix(RESULTS), offset=0, limit=sys.maxsize, now=now)
-    saving = Saving(p.path, p.overwrite)
-    await check_saving(runtime, call, saving)
-    return await saved(runtime, Reply(content=text_block(page.text)), saving)
+    text = _stored(runtime, p.uri)
+    await check_saving(runtime, call, p)
+    return await saved(runtime, Reply(content=text_block(text)), p)
 
 
 def file_data(reply: Reply) -> tuple[bytes, list[bytes]]:
@@ -182,26 +182,9 @@ def file_data(reply: Reply) -> tuple[bytes, list[bytes]]:
 
 def _encoded(block: Raw) -> str | None:
     """The data of a block that is not text."""
-    held = decoded(block, _Medium)
-    if held is None:
-        return None
-    return held.resource.blob if held.resource is not None else held.data
-
-
-class _Blob(msgspec.Struct):
-    blob: str | None = None
-
-
-class _Medium(msgspec.Struct):
-    data: str | None = None
-    resource: _Blob | None = None
-
-
-async def _written(runtime: Runtime, data: bytes, saving: Saving) -> str:
-    place = place_of(saving.path, await _roots(runtime))  # they may be others by now
-    write = partial(runtime.saved.write, place, data, overwrite=saving.overwrite)
-    await anyio.to_thread.run_sync(write)
-    return str(place)
+    held = mapping(decoded(block, object))
+    data = held.get("data", mapping(held.get("resource")).get("blob"))
+    return data if isinstance(data, str) else None
 
 
 async def _roots(runtime: Runtime) -> list[Path]:
@@ -213,9 +196,7 @@ async def _roots(runtime: Runtime) -> list[Path]:
     with anyio.move_on_after(_ROOTS_S):
         await known.wait()
     given = [path for root in runtime.roots.chosen if (path := directory_of(root))]
-    keep = partial(_projects, given, runtime.environment.home)
-    return await anyio.to_thread.run_sync(keep, abandon_on_cancel=True)
-
-
-def _projects(places: Sequence[Path], home: Path) -> list[Path]:
-    return [place for place in places if is_project(place, home)]
+    home = runtime.environment.home
+    return await anyio.to_thread.run_sync(
+        lambda: [place for place in given if is_project(place, home)], abandon_on_cancel=True
+    )

@@ -20,6 +20,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import replace
 
+import emceepee_stdio.tools.diverted_results as diverted
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.interface import Kind, NotTaken, RemoteError
 from emceepee_stdio.config.settings import Timeouts
@@ -41,17 +42,6 @@ from emceepee_stdio.session.reply import OWN, Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Origin, RegisteredServer
 from emceepee_stdio.state.phases import Phase
-from emceepee_stdio.tools.diverted_results import (
-    SAVE_RESULT,
-    Overwrite,
-    SavePath,
-    Saving,
-    SelectProgram,
-    check_saving,
-    save_result,
-    saved,
-    selected,
-)
 from emceepee_stdio.tools.listing import (
     QUICK_LIST_TIMEOUT_S,
     is_remembered,
@@ -397,12 +387,12 @@ class _RunTool(Params):
         ),
     ] = UNSET
     task_ttl_ms: TaskTtl | UnsetType = UNSET
-    select: SelectProgram | UnsetType = UNSET
+    select: diverted.SelectProgram | UnsetType = UNSET
 
 
 class ExecuteTool(_RunTool):
-    save_to: SavePath | UnsetType = UNSET
-    overwrite: Overwrite = False
+    save_to: diverted.SavePath | UnsetType = UNSET
+    overwrite: diverted.Overwrite = False
 
 
 class ExecuteReadonlyTool(_RunTool):
@@ -453,8 +443,10 @@ def execute_readonly_tool(
 
 async def _prepare(runtime: Runtime, p: _RunTool, call: Call, given: SentArguments) -> Reply | None:
     """Find the server, then do what the call has to wait for before it is sent."""
-    if p.server == OWN and isinstance(p, ExecuteTool) and p.tool == SAVE_RESULT:
-        return await save_result(runtime, call, repaired(given, {}, tool=SAVE_RESULT)[0])
+    if p.server == OWN and isinstance(p, ExecuteTool) and p.tool == diverted.SAVE_RESULT:
+        return await diverted.save_result(
+            runtime, call, repaired(given, {}, tool=diverted.SAVE_RESULT)[0]
+        )
     if p.server is not UNSET:
         p = replace(p, tool=own_name(runtime, p.server, p.tool))
     try:
@@ -469,12 +461,12 @@ async def _prepare(runtime: Runtime, p: _RunTool, call: Call, given: SentArgumen
     await checkpoint_if_cancelled()  # it may have been cancelled in the same moment
     execution = _Execution
     if p.select is not UNSET:
-        await runtime.selection.check(p.select)
+        await runtime.selection.run(p.select)
         execution = _DivertedExecution
     if isinstance(p, ExecuteTool) and p.save_to is not UNSET:
         if p.select is not UNSET:
             raise InvalidArguments("Give either select or save_to, which writes the whole result.")
-        await check_saving(runtime, call, Saving(p.save_to, p.overwrite))
+        await diverted.check_saving(runtime, call, diverted.Saving(p.save_to, p.overwrite))
         execution = _DivertedExecution
     await execution(runtime, backend, p, call, given).prepare_and_send()
     return None
@@ -700,13 +692,10 @@ class _DivertedExecution(_Execution, frozen=True):
         if isinstance(outcome, ProxyError):
             return super()._answered(outcome)
         reply = Reply.result(outcome, server=self.backend.name, keeps_data=True)
-        return self._divert(reply)
-
-    async def _divert(self, reply: Reply) -> Reply:
         p = self.p
         if not isinstance(p, ExecuteTool) or p.save_to is UNSET:
-            return await selected(self.runtime, self.call, reply, p.select)
-        return await saved(self.runtime, reply, Saving(p.save_to, p.overwrite))
+            return diverted.selected(self.runtime, self.call, reply, p.select)
+        return diverted.saved(self.runtime, reply, diverted.Saving(p.save_to, p.overwrite))
 
 
 # Tools of exposed servers, called by the names under which the client is listed them.

@@ -10,6 +10,7 @@ import anyio.lowlevel
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
+import emceepee_stdio.tools.diverted_results as diverted
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.interface import CarriesMeta, Kind
 from emceepee_stdio.errors import (
@@ -34,11 +35,6 @@ from emceepee_stdio.session.reply import Reply, attributed, attributed_text, men
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Origin
 from emceepee_stdio.state.phases import Phase
-from emceepee_stdio.tools.diverted_results import (
-    SelectProgram,
-    selected,
-    selected_from_stored,
-)
 from emceepee_stdio.tools.listing import (
     ALL,
     QUICK_LIST_TIMEOUT_S,
@@ -208,7 +204,7 @@ class ReadResource(Params):
     pattern: Annotated[
         str | UnsetType, Meta(description="Stored results: regex to search for.")
     ] = UNSET
-    select: SelectProgram | UnsetType = UNSET
+    select: diverted.SelectProgram | UnsetType = UNSET
 
 
 class Subscription(Params):
@@ -243,11 +239,11 @@ async def read_resource(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
         raise InvalidArguments("select works on the whole: leave out offset, limit and pattern.")
     if p.server == OWN:
         if p.uri.startswith(RESULTS) and p.select is not UNSET:
-            return await selected_from_stored(runtime, call, p.uri, p.select)
+            return await diverted.selected_from_stored(runtime, call, p.uri, p.select)
         if p.uri.startswith(RESULTS):
             return await _read_stored(runtime, p, call)
         own = Reply(content=text_block(read_own(runtime, p.uri)))
-        return await selected(runtime, call, own, p.select)
+        return await diverted.selected(runtime, call, own, p.select)
     if is_part:
         raise InvalidArguments(
             f"offset, limit and pattern are for stored results of {OWN}.",
@@ -255,7 +251,9 @@ async def read_resource(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
         )
     backend = await _begun(runtime, call, p.server, "read_resource")
     result = await backend.read_resource(p.uri, within=math.inf, call=call)
-    return await selected(runtime, call, Reply.contents(result, server=backend.name), p.select)
+    return await diverted.selected(
+        runtime, call, Reply.contents(result, server=backend.name), p.select
+    )
 
 
 async def _begun(runtime: Runtime, call: Call, server: str, tool: str) -> Backend:

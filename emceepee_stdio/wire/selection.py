@@ -48,19 +48,13 @@ class Selection:
         """Of the helper that waits for a program."""
         return None if self._helper is None else self._helper.pid
 
-    async def check(self, program: str) -> None:
-        """Raise unless it is a program."""
-        await self._answer(program, None)
-
-    async def run(self, program: str, text: str) -> Selected:
-        return await self._answer(program, text)
-
     async def stop(self) -> None:
         helper, self._helper = self._helper, None
         if helper is not None:
             await _end(helper)
 
-    async def _answer(self, program: str, text: str | None) -> Selected:
+    async def run(self, program: str, text: str | None = None) -> Selected:
+        """What it gives of a text; without one, raise unless it is a program."""
         if len(program) > _MAX_PROGRAM_CHARS or "\0" in program:
             raise InvalidSelect(f"A program has at most {_MAX_PROGRAM_CHARS} characters, none NUL.")
         given = None if text is None else text.encode(errors="replace")

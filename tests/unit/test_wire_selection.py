@@ -69,7 +69,7 @@ async def test_a_program_gives_one_value_and_several_are_a_list() -> None:
 async def test_one_helper_serves_them_all_one_after_the_other() -> None:
     async with selection() as made:
         assert made.pid is None
-        await made.check(".total")
+        await made.run(".total")
         first = made.pid
         found: list[str] = []
 
@@ -89,7 +89,7 @@ async def test_a_wrong_program_is_told_with_its_place_and_the_keys_that_were_the
         assert "unexpected ')'" in said
         assert "line 2, column 11" in said
         with pytest.raises(InvalidSelect, match="nosuch/0 is not defined"):
-            await made.check(". | nosuch")
+            await made.run(". | nosuch")
         said = await refusal(made, ".total.count")
         assert 'Cannot index number with string ("count")' in said
         keys = "an object with the keys total, items (a list of 2, first an object with the keys"
@@ -138,7 +138,7 @@ async def test_what_reads_or_ends_something_else_is_refused(program: str, tmp_pa
     (tmp_path / "secret.jq").write_text('module {"a": "quiet-river"}; def told: "quiet-river";')
     (tmp_path / "secret.json").write_text('"quiet-river"')
     async with selection() as made:
-        await made.check(".")
+        await made.run(".")
         helper = made.pid
         said = await refusal(made, program.replace("{at}", str(tmp_path)).replace("{{", "{"))
         assert "quiet-river" not in said
@@ -160,7 +160,7 @@ async def test_there_is_no_environment_and_nothing_is_written_for_others(
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 async def test_the_helper_has_no_descriptor_to_spare_and_stands_in_the_root() -> None:
     async with selection() as made:
-        await made.check(".")
+        await made.run(".")
         process = Path(f"/proc/{made.pid}")
         assert (process / "cwd").readlink() == Path("/")
         assert {one.name for one in (process / "fd").iterdir()} == {"0", "1", "2"}
@@ -211,7 +211,7 @@ async def test_outputs_are_bounded_and_so_is_depth() -> None:
 
 async def test_a_call_that_is_cancelled_takes_its_helper_along() -> None:
     async with selection() as made:
-        await made.check(".")
+        await made.run(".")
         first = made.pid
         with anyio.move_on_after(0):
             await made.run("def f: f; f", "1")
@@ -225,7 +225,7 @@ async def test_a_call_that_is_cancelled_takes_its_helper_along() -> None:
 
 async def test_a_helper_that_somebody_killed_is_replaced() -> None:
     async with selection() as made:
-        await made.check(".")
+        await made.run(".")
         assert made.pid is not None
         os.kill(made.pid, 9)
         assert "ended without an answer" in await refusal(made, ".")
