@@ -172,7 +172,7 @@ PROFILES: Sequence[ClientProfile] = (
         key="opencode",
         declares=frozenset({"roots"}),
         version="1.18.33",
-        watched=frozenset({"cuts_end", "declares"}),
+        watched=frozenset({"result_bytes", "cuts_end", "declares"}),
         looked_up="2026-11",
         notes=(
             "It shows 50 KiB or 2,000 lines of an answer, and drops a longer line as a whole.*",
@@ -186,7 +186,7 @@ PROFILES: Sequence[ClientProfile] = (
         defers_tools=True,
         declares=frozenset({"roots", "apps"}),
         version="0.24.4",
-        watched=frozenset({"cuts_end", "defers_tools", "declares"}),
+        watched=frozenset({"result_bytes", "cuts_end", "defers_tools", "declares"}),
         looked_up="2026-11",
         notes=(
             (
