@@ -16,7 +16,7 @@ ends once, and a result that comes after its task was cancelled or has expired i
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import anyio
@@ -409,16 +409,17 @@ class Session:
         if task is not None:
             self._tell_failed(task, str(error))
 
-    def fail_tasks(self, server: str, error: str, *, fact: str) -> int:
-        """Its server is gone: each task keeps the whole error, its event tells the fact.
-
-        Its call ends with it: no outcome of the request comes after that, and nothing is sent anew.
-        """
+    def fail_tasks(self, server: str, error: str, *, fact: str) -> Sequence[Task]:
+        """Its server is gone: each task keeps the whole error, its event tells the fact."""
         failed = self.state.tasks.fail_server(server, error, now=self.clock.now())
         for task in failed:
-            self._stop(task.id, "failed", error=ServerDisconnected.code)
             self._tell_failed(task, fact)
-        return len(failed)
+        return failed
+
+    def end_calls_of(self, failed: Sequence[Task]) -> None:
+        """No outcome of their requests comes after the loss, and nothing is sent anew."""
+        for task in failed:
+            self._stop(task.id, "failed", error=ServerDisconnected.code)
 
     def cancel(self, call: Call) -> None:
         """Stop the work on it, at its server too; nothing is answered."""

@@ -57,7 +57,8 @@ def test_whatever_an_item_says_of_its_server_it_is_shown_as_the_item_of_the_serv
     shown, item, method, key = LISTS[tool]
     impostor = Impostor(tmp_path, **{method: {key: [item | {"server": "bank"}]}})
     with host(tmp_path, servers={"evil": impostor.entry()}) as client:
-        (listed,) = client.use(tool, server="evil").json[shown]
+        whole = {"detail": "full"} if tool == "list_tools" else {}
+        (listed,) = client.use(tool, server="evil", **whole).json[shown]
         assert listed == {"server": "evil", **item}
         assert next(iter(listed)) == "server"
 

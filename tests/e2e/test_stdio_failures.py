@@ -95,7 +95,7 @@ async def test_a_missing_working_directory_is_named(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     async with backend(plain(), tmp_path, restarts=ONCE) as rig:
         await rig.call("echo", message="x")
-        channel = rig.supervisor._channel
+        channel = rig.supervisor.channel
         channel.command = replace(channel.command, cwd=str(gone))  # type: ignore[attr-defined]
         with pytest.raises(ProxyError, match="does not exist"):
             await rig.supervisor.reconnect(within=WAIT_S)
