@@ -194,7 +194,7 @@ def test_what_stays_raw_in_an_envelope_is_all_that_may_be_large() -> None:
         and slow_types(reader.type, has_hook=False)
     }
     for module, loaded in modules():
-        for call, function in calls_in(ast.parse(Path(loaded.__file__).read_text())):
+        for call, function in calls_in(ast.parse(Path(loaded.__file__).read_text("utf-8"))):
             if ast.unparse(call.func) == "opened" and len(call.args) == 2:
                 kind = ast.unparse(call.args[1])
                 if kind.isidentifier() and kind.islower():
