@@ -11,12 +11,12 @@ wait for its answer.
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
 from emceepee_stdio.session.person import Dialogue
+from emceepee_stdio.wire import system
 from emceepee_stdio.wire.environment import is_system_directory
 
 Root = Mapping[str, str]
@@ -140,7 +140,7 @@ def directory_of(root: Root) -> Path | None:
     """The path of a root on this machine."""
     try:
         uri = urlsplit(root["uri"])
-        path = Path(url2pathname(uri.path))
+        path = Path(system.path_of_url(unquote(uri.path)))
     except ValueError:
         return None
     is_here = uri.netloc in ("", "localhost") and path.is_absolute() and "\0" not in str(path)

@@ -295,6 +295,11 @@ def prepare_listener(listener: "socket.socket", *, stuck_ms: int) -> None:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stuck_ms)
 
 
+def path_of_url(path: str) -> str:
+    """The path of a file that a URL names."""
+    return path
+
+
 def open_address(address: str) -> None:
     """Here a program opens it: `OPENER`."""
     raise FileNotFoundError(address)

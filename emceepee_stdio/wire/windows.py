@@ -269,5 +269,10 @@ def prepare_listener(listener: socket.socket, *, stuck_ms: int) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
 
 
+def path_of_url(path: str) -> str:
+    """The path of a file that a URL names: there is a slash before the letter of the drive."""
+    return path.removeprefix("/") if path[2:3] == ":" else path
+
+
 def open_address(address: str) -> None:
     os.startfile(address)  # noqa: S606 - an http(s) address, checked before, or a page of ours
