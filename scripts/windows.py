@@ -47,9 +47,6 @@ NOT_THERE = ("basedpyright", "deptry", "flake8-async", "import-linter", "ruff")
 ONLY_THERE = ("cffi", "colorama", "pywin32", "pywin32-ctypes", "tzdata")
 # What runs there; a file of `tests/e2e` is added when all of it passes, or says why it cannot.
 CHECKED = ("tests/unit", "tests/e2e/test_processes.py")
-NOT_ADAPTED = tuple(
-    f"tests/unit/test_{name}.py" for name in ("signatures", "storage_saved_files", "wire_selection")
-)
 _ATTEMPTS = 3
 _LAST_OUTPUT_S = 2.0
 _TEST_TIMEOUT_S = 600  # of which most is the start of processes, on a loaded machine
@@ -90,7 +87,6 @@ def check(more: Sequence[str]) -> int:
     marks = ["-p", "wine_trio"] if sys.platform != "win32" else []
     options = ["-v", "-rfEs", "-p", "no:cacheprovider", *marks]
     options += ["-n", "2", "--timeout", str(_TEST_TIMEOUT_S), "--tb=short", *more]
-    options += [f"--ignore={path}" for path in NOT_ADAPTED]
     code = windows_python("-m", "pytest", *options, *CHECKED)
     print(f"{time.monotonic() - began:.0f} s", flush=True)
     return code

@@ -115,14 +115,15 @@ class SavedFiles:
                 self._check_replaced(None, overwrite=overwrite)
                 file = os.open(name, _FILE, dir_fd=directory)
             try:
-                self._fill(file, data, is_new=is_new)
+                try:
+                    self._fill(file, data, is_new=is_new)
+                finally:
+                    os.close(file)  # first: Windows takes no open file away
             except BaseException:
                 if is_new:
                     with suppress(OSError):
                         os.unlink(name, dir_fd=directory)
                 raise
-            finally:
-                os.close(file)
 
     def _fill(self, file: int, data: bytes, *, is_new: bool) -> None:
         if not is_new:

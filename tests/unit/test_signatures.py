@@ -353,7 +353,7 @@ def test_many_parameters_and_long_words_are_bounded():
     assert len(read_as_python(made)) == 40
 
 
-REAL = Path(__file__).parents[3] / "shared" / "data" / "livemcp_tools.json"
+REAL = Path(__file__).parents[2].parent / "shared" / "data" / "livemcp_tools.json"
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the public collection of tools is not here")
