@@ -141,7 +141,7 @@ def test_where_the_client_gives_no_directory_nothing_is_saved(tmp_path: Path) ->
     assert "x.json" not in files(tmp_path)
 
 
-async def test_roots_that_change_while_the_tool_runs_count_as_they_are_then(
+async def test_a_task_saves_its_result_when_it_ends(
     tmp_path: Path,
 ) -> None:
     place = project(tmp_path)
