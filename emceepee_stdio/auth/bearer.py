@@ -1,4 +1,4 @@
-"""The access token of one server in the serving process: looked up, refreshed, never shown.
+"""The access token of one server in the serving process: looked up, renewed in time, never shown.
 
 The record in the store is the truth, and other processes change it: it is looked at once a second,
 and again before anything is decided. A token that is due is refreshed before it is sent, one that

@@ -1,4 +1,4 @@
-"""Token refresh: one request for a new access token, without a person.
+"""Token refresh without a person: one request, and what each refusal of it means.
 
 Only the token endpoint itself ends a sign-in, by refusing the refresh token or the client. Whatever
 else goes wrong passes, and the record stays as it is.

@@ -1,4 +1,4 @@
-"""The owner of one backend: connects, serves, notices the end, backs off, reconnects, gives up.
+"""The owner of one backend: connects, serves, reconnects, and gives up what cannot succeed.
 
 One task, `run`, enters and leaves every connection; nobody else does. Cancelling it is the only way
 to stop a backend. Others send requests, wait for a connection, or ask for a new one.

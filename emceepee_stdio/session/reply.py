@@ -1,4 +1,4 @@
-"""The reply of a tool: content blocks as JSON, structured content, and metadata.
+"""The reply of a tool: content blocks, metadata, and a remark on text that imitates our own.
 
 A backend's blocks keep their bytes. Our own are text blocks: a sentence, or one JSON object.
 """

@@ -1,4 +1,4 @@
-"""Sign-ins during a session: leads the person to sign in, and refreshes tokens.
+"""Sign-ins during a session: leads the person to sign in, and starts token refreshes.
 
 Nothing is begun for a server that nobody waits for, and nothing is opened without a yes. A helper
 finds out where the person has to go, and stores the address beside the record, so that several

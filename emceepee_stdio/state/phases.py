@@ -1,4 +1,4 @@
-"""The phases of a backend, and when it is restarted or given up."""
+"""The phases of a backend, and the budget and delays of its restarts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

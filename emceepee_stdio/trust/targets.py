@@ -1,4 +1,4 @@
-"""The target of a server: its command line or URL in one spelling, and private addresses.
+"""The target of a server: what counts as the same command line or URL, and private addresses.
 
 What a person decided holds for the target. Another name, or another spelling of the same address,
 is the same target.

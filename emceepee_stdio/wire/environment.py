@@ -1,4 +1,4 @@
-"""The environment and directory of a child: allow-listed variables, program lookup, owner mark.
+"""What a child starts with: its directory, allow-listed variables, its program, the owner mark.
 
 Nothing else of ours reaches a child: a token in our own environment is not a token for everybody.
 """

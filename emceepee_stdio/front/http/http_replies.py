@@ -1,4 +1,4 @@
-"""Limits of the HTTP front, whole answers and refusals; without anything that has to run."""
+"""Whole answers and refusals of the HTTP front, and the values of its limits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

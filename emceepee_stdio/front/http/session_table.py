@@ -1,4 +1,4 @@
-"""The table of HTTP sessions: started within the limits, ended when unused.
+"""The table of HTTP sessions: who gets one when most are taken, and when it ends if unused.
 
 No session reaches into another: each has a process of its own. What they share is the
 configuration file, which all of them follow. Each session has one owner task here, which starts its
