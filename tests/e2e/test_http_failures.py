@@ -215,7 +215,7 @@ BAD: list[tuple[Callable[[Call], Awaitable[None]], str, str, str]] = [
     (elsewhere_307, "call_failed", "redirects to https://other.example/mcp", "use that URL"),
     (here_301, "call_failed", "/moved, which is not followed (HTTP status 301)", "use that URL"),
     (in_circles, "call_failed", "in circles", "Check the URL"),
-    (to_nowhere, "call_failed", "Invalid URL in location header", "carried out"),
+    (to_nowhere, "call_failed", "redirects to http://[::1/, which is not followed", "use that URL"),
     (with_a_page, "call_failed", "text/html, which is not MCP", "not a web page"),
     (with_202, "call_failed", "took the request (HTTP status 202)", "get_logs"),
     (with_cut_json, "call_failed", "not valid JSON", "message"),
