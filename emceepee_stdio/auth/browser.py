@@ -1,4 +1,4 @@
-"""Opens an address in the person's own browser.
+"""Opens an address in the person's own browser, by a private page on disk that leads there.
 
 Not by `webbrowser`, which may start a console browser on our pipes. The browser is no server of
 ours: it carries no mark of ours, and nobody ends it. The serving process is given the orphans of

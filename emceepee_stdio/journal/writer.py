@@ -1,4 +1,4 @@
-"""Writes the journal of one process: bounded, in a thread, so that no caller waits.
+"""Writes the journal of one process, in a thread and bounded; warnings and errors to stderr, too.
 
 A call makes the line (redacted, bounded) and puts it into a queue; threads carry it to the file
 and, from warning upwards, to stderr. Nothing here blocks the caller or raises into it: a line that

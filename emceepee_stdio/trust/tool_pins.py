@@ -1,4 +1,4 @@
-"""Pins: tools and instructions as first seen, and how they differ now.
+"""Pins: tools and instructions as first seen, how they differ now, and what of it can be shown.
 
 A server that was trusted for what it said may say something else later. All that it says of each
 tool is compared; what a person has not seen is not what they agreed to. So what is too large to be

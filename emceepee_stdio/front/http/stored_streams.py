@@ -1,4 +1,4 @@
-"""Stored event streams, from which a client that lost its connection resumes.
+"""Stored event streams, to resume from: what is kept, and what is dropped first.
 
 A message is stored in its stream before anybody writes it. Every connection (the answer to a POST,
 a GET, a resumed one) reads a stored stream from some place on: replay and live are one loop, so
