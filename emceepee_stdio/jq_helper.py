@@ -105,15 +105,20 @@ def _answer(jq: Any, program: str, text: str | None) -> bytes:
 
 
 def _given(jq: Any, text: str) -> Given:
-    """One value of JSON, several as a list; a text that is no JSON is that text."""
+    """One value of JSON, several as a list; a text that is no JSON is that text.
+
+    jq reads more than JSON: of objects and lists that helps (NaN in them), but 007 is no number.
+    """
+    count = 0
     try:
         msgspec.json.decode(text, type=msgspec.Raw)  # reads it in a fraction of the time
         count = 1
-    except (msgspec.MsgspecError, RecursionError):
-        try:
-            count = jq.compile("length").input_text(text, slurp=True).first()
-        except ValueError:
-            count = 0
+    except RecursionError:
+        count = 1  # jq says how deep it may be
+    except msgspec.MsgspecError:
+        if text.lstrip()[:1] in ("{", "["):
+            with suppress(ValueError):
+                count = jq.compile("length").input_text(text, slurp=True).first()
     if not count:
         return lambda compiled: compiled.input_value(text)
     return lambda compiled: compiled.input_text(text, slurp=count > 1)

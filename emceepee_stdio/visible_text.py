@@ -4,6 +4,7 @@ And command lines, as a person copies them into the shell of this system.
 """
 
 import difflib
+import heapq
 import os
 import re
 import shlex
@@ -107,13 +108,20 @@ SHOWN_NAME_CHARS = 100  # names are shorter; the time of a comparison grows with
 
 _SUGGESTIONS = 3  # the right one is mostly the first
 _MIN_SIMILARITY = 0.5  # half of the letters: finds swapped words, leaves chance out
+_COMPARED = 100  # a comparison takes up to 1 ms, and a server may list thousands of names
 
 
 def close_names(name: str, known: Iterable[str]) -> list[str]:
     """The few names that look most like it, the closest first."""
-    return difflib.get_close_matches(
-        name[:SHOWN_NAME_CHARS], list(known), n=_SUGGESTIONS, cutoff=_MIN_SIMILARITY
-    )
+    name = name[:SHOWN_NAME_CHARS]
+    letters = set(name)
+
+    def strangeness(other: str) -> int:
+        return len(letters.symmetric_difference(other)) + abs(len(other) - len(name))
+
+    short = [other for other in known if len(other) <= SHOWN_NAME_CHARS]
+    likely = heapq.nsmallest(_COMPARED, short, key=strangeness)
+    return difflib.get_close_matches(name, likely, n=_SUGGESTIONS, cutoff=_MIN_SIMILARITY)
 
 
 # Command lines

@@ -239,6 +239,7 @@ _KEYS = (
     "pending_on_server",
     "proxy_task",
     "stored_result",
+    "saved_result",
 )
 # A letter of a key may be spelt as an escape.
 _ESCAPE = re.compile(r"\\u00([567][0-9A-Fa-f])")

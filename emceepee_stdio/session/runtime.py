@@ -140,7 +140,9 @@ class Runtime:
             journal=journal,
         )
         self.selection = Selection(environment.environ)
-        self.saved = SavedFiles()
+        ours = (environment.trust, environment.tokens, environment.catalogue)
+        files = () if source is None else (source.path(),)
+        self.saved = SavedFiles([*files, *filter(None, ours)])
         self.permissions = ToolPermissions(self.trust, self.approvals, self.servers, clock=clock)
         self.permissions.apply(config)
         self.surface = NativeSurface(

@@ -1,14 +1,17 @@
 """Files that a model has results written to: in directories that a person chose, and nowhere else.
 
 A path is taken apart before anything is opened. Then each directory on the way is opened in the one
-before it, and none of them by a link, so that nothing that is changed meanwhile leads elsewhere.
-A file is a new one; only one that was written here before may be replaced, if nobody changed it.
+before it, and none of them by a link, so that nothing that is changed meanwhile leads elsewhere;
+the first one has to be the directory that it was when it was first seen. A file is a new one; only
+one that was written here before may be replaced, if nothing of it was changed. Nothing is written
+where emceepee itself reads.
 """
 
 import errno
 import os
 import re
 import stat
+import unicodedata
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -91,14 +94,16 @@ def _check(name: str) -> None:
 
 
 class SavedFiles:
-    """What was written in this session."""
+    """What was written in this session. `ours` are files and directories that emceepee reads."""
 
-    def __init__(self) -> None:
-        self._written: dict[tuple[int, int], tuple[int, int]] = {}
+    def __init__(self, ours: Sequence[Path] = ()) -> None:
+        self._ours = ours
+        self._roots: dict[Path, tuple[int, int]] = {}
+        self._written: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def check(self, place: Place, *, overwrite: bool) -> None:
         """Raise if it could not be written now."""
-        with _refusals(), _parent(place) as (name, directory):
+        with _refusals(), self._parent(place) as (name, directory):
             try:
                 found = os.stat(name, dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:
@@ -106,7 +111,7 @@ class SavedFiles:
             self._check_replaced(found, overwrite=overwrite)
 
     def write(self, place: Place, data: bytes, *, overwrite: bool) -> None:
-        with _refusals(), _parent(place) as (name, directory):
+        with _refusals(), self._parent(place) as (name, directory):
             is_new = True
             try:
                 file = os.open(name, _FILE | os.O_CREAT | os.O_EXCL, _MODE, dir_fd=directory)
@@ -133,40 +138,65 @@ class SavedFiles:
         while left:
             left = left[os.write(file, left) :]
         found = os.fstat(file)
-        self._written[found.st_dev, found.st_ino] = (found.st_size, found.st_mtime_ns)
+        self._written[found.st_dev, found.st_ino] = _seen(found)
 
     def _check_replaced(self, found: os.stat_result | None, *, overwrite: bool) -> None:
         if not overwrite:
             raise NotSavedError("it is there already, and overwrite is not true")
         if found is None:
             return
-        seen = (found.st_size, found.st_mtime_ns)
-        is_ours = self._written.get((found.st_dev, found.st_ino)) == seen
+        is_ours = self._written.get((found.st_dev, found.st_ino)) == _seen(found)
         if not is_ours or not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
             raise NotSavedError("what is there was not written by save_to, or was changed since")
 
+    @contextmanager
+    def _parent(self, place: Place) -> Generator[tuple[str, int | None]]:
+        """The file's name, and its directory, opened; else its path, in which there was no link."""
+        *above, name = place.names
+        self._refuse_ours(place)
+        if not _HAS_DIRECTORY_FDS:
+            self._recognise(place.root, place.root.stat())
+            path = place.root.resolve().joinpath(*above)
+            if os.path.normcase(path.resolve()) != os.path.normcase(path):
+                raise NotSavedError("a link leads there")
+            if (path / name).is_symlink():
+                raise NotSavedError("it is a link")
+            yield str(path / name), None
+            return
+        directory = os.open(place.root, _DIRECTORY)
+        try:
+            self._recognise(place.root, os.fstat(directory))
+            for one in above:
+                below = os.open(one, _DIRECTORY | _FOLLOWS_NO_LINK, dir_fd=directory)
+                directory, before = below, directory
+                os.close(before)
+            yield name, directory
+        finally:
+            os.close(directory)
 
-@contextmanager
-def _parent(place: Place) -> Generator[tuple[str, int | None]]:
-    """The file's name, and its directory, opened; else its path, in which there was no link."""
-    *above, name = place.names
-    if not _HAS_DIRECTORY_FDS:
-        path = place.root.resolve().joinpath(*above)
-        if os.path.normcase(path.resolve()) != os.path.normcase(path):
-            raise NotSavedError("a link leads there")
-        if (path / name).is_symlink():
-            raise NotSavedError("it is a link")
-        yield str(path / name), None
-        return
-    directory = os.open(place.root, _DIRECTORY)
-    try:
-        for one in above:
-            below = os.open(one, _DIRECTORY | _FOLLOWS_NO_LINK, dir_fd=directory)
-            directory, before = below, directory
-            os.close(before)
-        yield name, directory
-    finally:
-        os.close(directory)
+    def _recognise(self, root: Path, found: os.stat_result) -> None:
+        """A root that is first seen before a tool runs stays that directory."""
+        seen = found.st_dev, found.st_ino
+        if self._roots.setdefault(root, seen) != seen:
+            raise NotSavedError(f"{root} is another directory than before")
+
+    def _refuse_ours(self, place: Place) -> None:
+        """A configuration that appears would count, whoever wrote it."""
+        wanted = _folded(place.root.resolve().joinpath(*place.names))
+        for path in self._ours:
+            for one in (path.parent.resolve() / path.name, path.resolve()):
+                if (wanted + os.sep).startswith(_folded(one) + os.sep):
+                    raise NotSavedError("emceepee itself reads what is there")
+
+
+def _folded(path: Path) -> str:
+    """In one spelling, also where systems take capitals for small letters."""
+    return unicodedata.normalize("NFC", str(path)).casefold()
+
+
+def _seen(found: os.stat_result) -> tuple[int, ...]:
+    """What a change of content, name or mode changes; a time of content alone can be put back."""
+    return found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 @contextmanager

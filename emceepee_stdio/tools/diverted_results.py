@@ -147,8 +147,9 @@ async def saved(runtime: Runtime, reply: Reply, saving: Saving) -> Reply:
     except NotSavedError as error:
         refusal = SaveRefused(f"The result was not saved: {error}.", hint="It follows here.")
         return replace(reply, content=b",".join([text_block(str(refusal)), reply.content]))
-    facts = text_block(to_json({"saved": {"path": str(place), "bytes": len(data)}}).decode())
-    return Reply(content=b",".join([*beside, facts]))
+    word = runtime.session.client.word
+    facts = {"saved_result": {"path": str(place), "bytes": len(data)}, "word": word}
+    return Reply(content=b",".join([*beside, text_block(to_json(facts).decode())]))
 
 
 async def save_result(runtime: Runtime, call: Call, args: Raw) -> Reply:
@@ -181,9 +182,12 @@ def file_data(reply: Reply) -> tuple[bytes, list[bytes]]:
 
 
 def _encoded(block: Raw) -> str | None:
-    """The data of a block that is not text."""
+    """The data of a block that is shown as none: of a picture, a sound or a resource."""
     held = mapping(decoded(block, object))
-    data = held.get("data", mapping(held.get("resource")).get("blob"))
+    if held.get("type") == "resource":
+        data = mapping(held.get("resource")).get("blob")
+    else:
+        data = held.get("data") if held.get("type") in ("image", "audio") else None
     return data if isinstance(data, str) else None
 
 

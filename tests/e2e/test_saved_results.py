@@ -59,7 +59,10 @@ def test_a_result_is_written_where_the_client_works(tmp_path: Path, *, modern: b
         assert first.startswith('{"issues":[{"id":0,')
         assert len(json.dumps(said.blocks)) < 800
         path = place / "issues.json"
-        assert json.loads(facts)["saved"] == {"path": str(path), "bytes": path.stat().st_size}
+        assert json.loads(facts)["saved_result"] == {
+            "path": str(path),
+            "bytes": path.stat().st_size,
+        }
         assert len(json.loads(path.read_text())["issues"]) == 800
         # Again only if that is said; and the whole path leads to the same.
         run = {"server": "s", **issues}
@@ -87,7 +90,7 @@ def test_pictures_are_decoded_and_errors_are_answered(tmp_path: Path) -> None:
         said = run("picture", "dot.png")
         assert (place / "dot.png").read_bytes().startswith(PIXEL)
         assert said.blocks[0]["text"] == "A dot."
-        assert json.loads(said.blocks[1]["text"])["saved"]["bytes"] > 60
+        assert json.loads(said.blocks[1]["text"])["saved_result"]["bytes"] > 60
         # Two of them are not saved, and the result is there.
         said = run("show", "two.png", chars=20)
         assert "[save_refused]" in said.blocks[0]["text"]
@@ -117,7 +120,9 @@ def test_a_stored_result_is_saved_later(tmp_path: Path) -> None:
             if block["text"].startswith('{"stored_result"')
         )
         saved = client.execute("emceepee", "save_result", uri=uri, path="novel.txt")
-        assert json.loads(saved.blocks[-1]["text"])["saved"]["path"] == str(place / "novel.txt")
+        assert json.loads(saved.blocks[-1]["text"])["saved_result"]["path"] == str(
+            place / "novel.txt"
+        )
         assert (place / "novel.txt").read_text() == novel(100_000)
         again = client.execute("emceepee", "save_result", uri=uri, path="novel.txt")
         assert "[save_refused]" in again.text
@@ -126,6 +131,22 @@ def test_a_stored_result_is_saved_later(tmp_path: Path) -> None:
         gone = client.execute("emceepee", "save_result", uri="emceepee://results/x", path="x")
         assert "[resource_not_found]" in gone.text
         assert files(place) == {"novel.txt"}
+
+
+def test_no_result_becomes_the_configuration(tmp_path: Path) -> None:
+    """One that was moved away would come back as a model wants it, and start what it names."""
+    place = project(tmp_path)
+    config = place / "servers.json"
+    settings = {"roots": [str(place)]}
+    config.write_text(json.dumps({"mcpServers": server(tmp_path), "emceepee": settings}))
+    with host(tmp_path, arguments=["--config", str(config)]) as client:
+        client.execute("s", "issues", count=1)
+        config.rename(place / "before.json")
+        said = client.use(
+            "execute_tool", server="s", tool="issues", args={"count": 1}, save_to="servers.json"
+        )
+        assert "emceepee itself reads what is there" in said.text
+        assert files(place) == {"before.json"}
 
 
 def test_where_the_client_gives_no_directory_nothing_is_saved(tmp_path: Path) -> None:
@@ -156,7 +177,7 @@ async def test_a_task_saves_its_result_when_it_ends(
         )
         await client.until_event("task_completed")
         told = await client.call("get_task_result", task_id=began.task)
-        assert told.json["saved"]["path"] == str(place / "later.json")
+        assert told.json["saved_result"]["path"] == str(place / "later.json")
     assert files(place) == {"later.json"}
 
 

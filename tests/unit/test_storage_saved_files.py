@@ -269,16 +269,32 @@ def test_a_file_that_appears_or_becomes_a_link_at_the_last_moment_is_left_alone(
 
 
 @posix_only
-def test_a_file_of_ours_is_not_written_by_another_name(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["link", "hard link", "mode", "name", "content"])
+def test_a_file_of_ours_that_was_linked_or_changed_is_not_written(
+    root: Path, tmp_path: Path, change: str
+) -> None:
     by = SavedFiles()
-    ours = save(root, "ours", by=by)
-    (root / "link").symlink_to(ours)
-    with pytest.raises(NotSavedError, match="link"):
-        save(root, "link", b"x", overwrite=True, by=by)
-    (tmp_path / "outside" / "same").hardlink_to(ours)
-    with pytest.raises(NotSavedError, match="not written by save_to"):
-        save(root, "ours", b"x", overwrite=True, by=by)
-    assert ours.read_bytes() == b"new"
+    name, ours, probe = "ours", save(root, "ours", by=by), tmp_path / "probe"
+    before = ours.stat()
+    while not probe.exists() or probe.stat().st_ctime_ns <= before.st_ctime_ns:
+        probe.write_bytes(b"")  # the clock of files goes on in steps
+    if change == "link":
+        name = "link"
+        (root / name).symlink_to(ours)
+    elif change == "hard link":
+        (tmp_path / "outside" / "same").hardlink_to(ours)
+    elif change == "mode":
+        ours.chmod(0o755)
+    elif change == "name":
+        name = "Makefile"
+        ours.rename(root / name)
+    else:
+        ours.write_bytes(b"old")
+        os.utime(ours, ns=(before.st_atime_ns, before.st_mtime_ns))
+    there = everything(root)
+    with pytest.raises(NotSavedError, match="link|not written by save_to"):
+        save(root, name, b"EVIL", overwrite=True, by=by)
+    assert everything(root) == there
 
 
 def test_a_new_file_that_could_not_be_filled_is_taken_away(
@@ -306,3 +322,31 @@ def test_no_path_leads_out_of_its_root(text: str, parts: list[str]) -> None:
         whole = Path(os.path.normpath(str(place)))
         assert whole.is_relative_to(root)
         assert not any(one.startswith(".") for one in whole.relative_to(root).parts)
+
+
+def test_nothing_is_written_where_emceepee_itself_reads(root: Path, tmp_path: Path) -> None:
+    """A configuration that was moved away, or never made, would start what it names."""
+    state = root / "data" / "state"
+    state.mkdir()
+    linked = tmp_path / "linked.json"
+    ours = [root / "servers.json", state, linked]
+    if os.name == "posix":
+        linked.symlink_to(root / "elsewhere.json")
+    for path in ("servers.json", "SERVERS.json", "data/state/approvals.json", "data/state"):
+        with pytest.raises(NotSavedError, match="emceepee itself reads"):
+            save(root, path, by=SavedFiles(ours))
+    if os.name == "posix":
+        with pytest.raises(NotSavedError, match="emceepee itself reads"):
+            save(root, "elsewhere.json", by=SavedFiles(ours))
+    assert everything(root) == {}
+    assert save(root, "servers.json5", by=SavedFiles(ours)).exists()
+
+
+def test_a_root_that_is_replaced_is_no_place_any_more(root: Path, tmp_path: Path) -> None:
+    by, place = SavedFiles(), place_of("x", [root])
+    by.check(place, overwrite=False)
+    root.rename(tmp_path / "before")
+    root.mkdir()
+    with pytest.raises(NotSavedError, match="another directory than before"):
+        by.write(place, b"x", overwrite=False)
+    assert everything(root) == {}
