@@ -173,7 +173,8 @@ class BackendHandler(Struct, eq=False, dict=True):
         self._journal_loss(server, change, fact)
         tasks = session.fail_tasks(server, str(change.loss or fact), fact=fact)
         asked = Counter(asked.kind for asked in self._reject(server, change))
-        session.end_calls_of(tasks)  # last: a call that ends withdraws what it has asked
+        if change.phase is not Phase.NEEDS_SIGN_IN:  # to which such a call leads the person
+            session.end_calls_of(tasks)  # last: a call that ends withdraws what it has asked
         outage = Outage(
             hello=self._hellos.pop(server, None),
             restarted=change.loss is not None and change.loss.restarted,
