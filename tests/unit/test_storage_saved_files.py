@@ -292,7 +292,7 @@ def test_a_file_of_ours_that_was_linked_or_changed_is_not_written(
         ours.write_bytes(b"old")
         os.utime(ours, ns=(before.st_atime_ns, before.st_mtime_ns))
     there = everything(root)
-    with pytest.raises(NotSavedError, match="link|not written by save_to"):
+    with pytest.raises(NotSavedError, match=r"link|not written by save_to"):
         save(root, name, b"EVIL", overwrite=True, by=by)
     assert everything(root) == there
 
