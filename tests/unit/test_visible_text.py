@@ -1,7 +1,9 @@
+import difflib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from emceepee_stdio import visible_text as module
 from emceepee_stdio.visible_text import (
+    close_names,
     harmless,
     harmless_json,
     on_one_line,
@@ -83,3 +86,20 @@ def test_a_backslash_is_part_of_a_path_on_windows(
 ):
     monkeypatch.setattr(module, "_IS_POSIX", False)
     assert module.shell_words(line) == words
+
+
+def test_of_thousands_of_names_only_likely_ones_are_compared(monkeypatch: pytest.MonkeyPatch):
+    """A comparison of two long names takes a millisecond, and a server chooses their number."""
+    compared: list[int] = []
+    real = difflib.get_close_matches
+
+    def counted(word: str, names: list[str], **more: Any) -> list[str]:
+        compared.append(sum(map(len, names)))
+        return real(word, names, **more)
+
+    monkeypatch.setattr(difflib, "get_close_matches", counted)
+    hostile = [f"{number:013b}".translate({48: 97, 49: 98}) * 7 for number in range(8_000)]
+    assert close_names("serach_issues", [*hostile, "search_issues"]) == ["search_issues"]
+    assert close_names("ab" * 50, hostile)
+    assert close_names("x", ["x" * 5_000]) == []
+    assert max(compared) <= 100 * 100
