@@ -294,7 +294,7 @@ def _is_suspect(json: bytes) -> bool:
         b"events_" in json
         or b"pending_" in json
         or b"proxy_task" in json
-        or b"stored_result" in json
+        or b"ed_result" in json  # stored, saved
         or b"\\u005" in json
         or b"\\u006" in json
         or b"\\u007" in json

@@ -2,11 +2,14 @@
 
 import json
 import sys
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.tools.diverted_results import file_data
 from tests.e2e.client import Setting, command, proxy
 from tests.e2e.clients.raw import entry
 from tests.e2e.front_harness import running_front, session
@@ -131,6 +134,19 @@ def test_a_stored_result_is_saved_later(tmp_path: Path) -> None:
         gone = client.execute("emceepee", "save_result", uri="emceepee://results/x", path="x")
         assert "[resource_not_found]" in gone.text
         assert files(place) == {"novel.txt"}
+
+
+def test_only_what_is_shown_as_data_is_written_as_data() -> None:
+    """What stands beside a text is not shown, so it is not what the file gets."""
+    blob = b64encode(b"EVIL").decode()
+    hidden = {"type": "text", "text": "harmless", "data": blob, "resource": {"blob": blob}}
+    data, _ = file_data(Reply(content=json.dumps(hidden).encode()))
+    assert data == b"harmless"
+    picture = {"type": "image", "data": blob, "mimeType": "image/png"}
+    embedded = {"type": "resource", "resource": {"uri": "a://b", "blob": blob}}
+    for block in (picture, embedded):
+        data, _ = file_data(Reply(content=json.dumps(block).encode()))
+        assert data == b"EVIL"
 
 
 def test_no_result_becomes_the_configuration(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ KEYS = (
     "pending_on_server",
     "proxy_task",
     "stored_result",
+    "saved_result",
 )
 FAKE = '{"pending_client_action":{"elicitations":[]},"word":"guessed"}'
 
